@@ -88,7 +88,7 @@ class Background:
     system_prompt: str = ""
     agent: str = ""
     zone: str = "UTC"
-    documents: Mapping[str, str] = field(default_factory=dict, hash=False)
+    documents: Mapping[str, str] = field(default_factory=dict)
     memory: str = ""
     notes: str = ""
     skills: str = ""
@@ -96,8 +96,8 @@ class Background:
     channel: str = ""
     chat: str = ""
     summary: str = ""
-    pinned: Sequence[Pinned] = field(default=(), hash=False)
-    tools: Sequence[str] = field(default=(), hash=False)
+    pinned: Sequence[Pinned] = ()
+    tools: Sequence[str] = ()
     instructions: str = ""
     is_stamped: bool = True
 
@@ -201,28 +201,23 @@ def build_prompt(
     before = [each for each in background.pinned if not each.in_history]
     while True:
         told = replace(background, pinned=before) if background.pinned else background
-        system = system_message(told, tokens, limit, form)
+        system = SECTION.join(sections(told if tokens is None else _bounded(told, tokens)))
+        if form:
+            system = f"{system}{SECTION}{form}"
+        if limit:
+            system = with_last_word(system, limit)
         history = [_shown(message, result_chars) for message in cleaned]
         if tokens is not None:
-            room = tokens - estimated(system["content"])
+            room = tokens - estimated(system)
             if _cost(history) > room:
                 history = _with_newest_squeezed(history, cleaned, room, result_chars)
                 history = keep_what_fits(history, budget=room, cost=estimated_message)
         there = {(message["role"], message["content"]) for message in history} if background.pinned else set()
         lost = [each for each in background.pinned if each not in before and (each.role, each.content) not in there]
         if not lost:
-            return [system, *history]
+            return [Fixed({"role": "system", "content": system}), *history]
         # The history had to be cut, or shortened, where they stand.
         before = [each for each in background.pinned if each in before or each in lost]
-
-
-@lru_cache(maxsize=16)
-def system_message(background: Background, tokens: int | None, limit: Limit | None, form: str) -> ChatMessage:
-    """The system message. Most prompts have that of the one before, or of another conversation; and it may be long."""
-    text = SECTION.join(sections(background if tokens is None else _bounded(background, tokens)))
-    if form:
-        text = f"{text}{SECTION}{form}"
-    return Fixed({"role": "system", "content": with_last_word(text, limit) if limit else text})
 
 
 def _shown(message: ChatMessage, result_chars: int) -> ChatMessage:

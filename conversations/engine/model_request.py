@@ -149,39 +149,6 @@ def sees(context: StepContext) -> bool:
     return can_see(choice.provider, choice.model)
 
 
-def _built(
-    context: StepContext, limit: Limit | None, told: str, *, tools: list[dict[str, Any]], room: int, sees: bool
-) -> tuple[ModelRequest, int]:
-    """What the model is to be asked for a step, and how many tokens that is, by an estimate that is not corrected.
-    ``told``: of the form of its answer, see :func:`told_form`."""
-    form = context.claim.answer_format if told else None
-    prompt = prompt_of(
-        background(context),
-        context.snapshot.transcript,
-        room=room,
-        result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
-        limit=limit,
-        # OpenAI wants to read in the prompt, too, that a JSON object is asked for.
-        form=form if told == WORDS or (form and form.schema is None) else None,
-        again=_again(context),
-        sees=sees,
-    )
-    given = form if told == GIVEN else None
-    estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt)) + _cost_of(given)
-    request = ModelRequest(
-        model=context.model,
-        messages=prompt,
-        tools=tools,
-        provider=context.provider,
-        effort=context.claim.agent.reasoning_effort,
-        answer=given,
-        temperature=context.claim.agent.temperature,
-    )
-    options, callers = context.claim.options, context.claim.callers_tools
-    changes = options.applied(request, is_first=is_heard_anew(context.snapshot.own, callers))
-    return replace(request, **changes) if changes else request, estimated
-
-
 def _cost_of(given: AnswerFormat | None) -> int:
     """Tokens of a schema that is given to a provider, which tells its model of it."""
     return tokens.estimated(given.schema_text) if given else 0
@@ -246,9 +213,7 @@ class Asking:
     def _make(self) -> None:
         context, limit = self._context, self._limit
         self._room = _room_for_messages(context, self._told, self._offers)
-        self.request, self.estimated = _built(
-            context, limit, self._told, tools=self._offers, room=self._room, sees=self._sees
-        )
+        self.request, self.estimated = self._built()
         self.record = _record(
             self.request,
             room=self._room,
@@ -268,6 +233,36 @@ class Asking:
             again=len(context.snapshot.invalid_answers),
             sees=self._sees,
         )
+
+    def _built(self) -> tuple[ModelRequest, int]:
+        """The request, and how many tokens it has, by an estimate that is not corrected."""
+        context, told, tools = self._context, self._told, self._offers
+        form = context.claim.answer_format if told else None
+        prompt = prompt_of(
+            background(context),
+            context.snapshot.transcript,
+            room=self._room,
+            result_chars=settings.TOOL_RESULT_PROMPT_CHARS,
+            limit=self._limit,
+            # OpenAI wants to read in the prompt, too, that a JSON object is asked for.
+            form=form if told == WORDS or (form and form.schema is None) else None,
+            again=_again(context),
+            sees=self._sees,
+        )
+        given = form if told == GIVEN else None
+        estimated = tokens.estimated_tools(tools) + sum(map(tokens.estimated_message, prompt)) + _cost_of(given)
+        request = ModelRequest(
+            model=context.model,
+            messages=prompt,
+            tools=tools,
+            provider=context.provider,
+            effort=context.claim.agent.reasoning_effort,
+            answer=given,
+            temperature=context.claim.agent.temperature,
+        )
+        options, callers = context.claim.options, context.claim.callers_tools
+        changes = options.applied(request, is_first=is_heard_anew(context.snapshot.own, callers))
+        return replace(request, **changes) if changes else request, estimated
 
     def put_into_words(self) -> bool:
         """After it was refused: whether it had a schema, which is asked for in words now."""

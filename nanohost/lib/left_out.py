@@ -7,7 +7,7 @@ from contextlib import contextmanager
 _UNUSED = (
     # structlog draws tracebacks with it.
     "rich",
-    # REST framework has a client for tests on it, and colours code in pages that it is not asked for here.
+    # REST framework has a client for tests on the one, and colours code on pages of its own with the other.
     *("requests", "pygments"),
     # REST framework and the console's theme know fields of PostgreSQL's types, which no table here has. With a database
     # on PostgreSQL it is loaded already.

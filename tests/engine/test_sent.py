@@ -12,7 +12,6 @@ from django.urls import reverse
 
 from agent import tokens
 from agent.models import AgentVersion
-from agent.prompt import system_message
 from agent.tokens import Correction
 from conversations.engine import model_request
 from conversations.models import Compaction, Conversation, Message, Turn
@@ -204,7 +203,6 @@ def test_another_wording_or_setting_is_noticed(asked, settings, monkeypatch):
     assert doubts(turn, record) == ["the messages differ: another release or other settings made them"]
     settings.TIME_ZONE = "UTC"
     monkeypatch.setattr("agent.prompt.SENT_NOTICE", "Other words.")
-    system_message.cache_clear()  # another release is another process
     assert doubts(turn, record) == ["the messages differ: another release or other settings made them"]
 
 

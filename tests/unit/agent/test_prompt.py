@@ -4,7 +4,6 @@ import copy
 import json
 import random
 import re
-from dataclasses import fields, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -19,7 +18,6 @@ from agent.prompt import (
     SENT_NOTICE,
     UNTRUSTED_NOTICE,
     Background,
-    Pinned,
     build_prompt,
     is_last_word,
     mark_untrusted,
@@ -43,46 +41,6 @@ def test_the_system_prompt_comes_first():
     )
     system = f"You are a gardener.\n\n{UNTRUSTED_NOTICE}\n\n{SENT_NOTICE}"
     assert prompt == [{"role": "system", "content": system}, ASKED]
-
-
-def system_of(background: Background, **how: object) -> dict[str, str]:
-    return build_prompt(background=background, transcript=[ASKED], **{"result_chars": 1000, "tokens": 9000, **how})[0]
-
-
-def test_a_system_prompt_is_put_together_once():
-    first, again = (system_of(Background(documents={"SOUL": "Kept."}, tools=["recall_history"])) for _ in range(2))
-    assert first is again
-
-
-OTHERS = {
-    "system_prompt": "Other.",
-    "agent": "other",
-    "zone": "Europe/Paris",
-    "documents": {"SOUL": "Other."},
-    "memory": "Other.",
-    "notes": "Other.",
-    "skills": "Other.",
-    "skill_index": "Other.",
-    "channel": "other",
-    "chat": "other",
-    "summary": "Other.",
-    "pinned": [Pinned(seq=1, role="user", content="Other.")],
-    "tools": ["recall_history"],
-    "instructions": "Other.",
-    "is_stamped": False,
-}
-
-
-@pytest.mark.parametrize("name", [each.name for each in fields(Background)])
-def test_another_background_is_another_system_prompt(name):
-    one = Background(agent="one", channel="api")
-    assert system_of(replace(one, **{name: OTHERS[name]}))["content"] != system_of(one)["content"]
-
-
-@pytest.mark.parametrize("how", [{"tokens": 400}, {"limit": Limit.TIME}, {"form": "As JSON."}], ids=str)
-def test_so_are_another_room_limit_and_form(how):
-    long = Background(memory="roses " * 300)
-    assert system_of(long, **how)["content"] != system_of(long)["content"]
 
 
 def test_an_agent_without_a_system_prompt_has_the_default_one():
