@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from uuid import UUID
@@ -13,6 +13,7 @@ from django.db import IntegrityError, OperationalError, connection
 from agent.llm.base import Completion, tool_call
 from conversations import events
 from conversations.engine import doorbell, lease, snapshot, steps, tool_calls, transcript
+from conversations.engine.runner import Runner
 from conversations.engine.tool_calls import CallRunner, run_call
 from conversations.engine.turns import TurnRunner
 from conversations.engine.worker import Runtime
@@ -244,24 +245,31 @@ def runtime(tool_settings) -> Iterator[Runtime]:
 ASKS = script({"call": [{"name": "time", "arguments": {}}]}, {"sleep": 60})
 
 
-def test_one_that_is_stored_while_the_process_stops_goes_back(runtime, say, monkeypatch):
-    storing, has_stopped = threading.Event(), threading.Event()
-    place, stop = doorbell.place, CallRunner.stop
+def until_stopped(monkeypatch, kind: Kind, runner: type[Runner], *, once: Callable[[], bool]) -> threading.Event:
+    """Whoever asks this process for a place of a kind, ``once`` that is so, gets it when the process's runner of the
+    kind has stopped: before the transaction, whose lock a stop may have to wait for. The event: somebody asks."""
+    asking, has_stopped = threading.Event(), threading.Event()
+    place, stop = doorbell.place, runner.stop
 
     @contextmanager
-    def slow(kind: Kind) -> Iterator[doorbell.Place | None]:
-        with place(kind) as found:
-            if kind == TOOLS:
-                storing.set()
-                assert has_stopped.wait(10)  # before the transaction, whose lock a stop may have to wait for
+    def slow(of: Kind) -> Iterator[doorbell.Place | None]:
+        with place(of) as found:
+            if of == kind and once():
+                asking.set()
+                assert has_stopped.wait(10)
             yield found
 
-    async def told(runner: CallRunner) -> None:
-        await stop(runner)
+    async def told(self: Runner) -> None:
+        await stop(self)
         has_stopped.set()
 
     monkeypatch.setattr(doorbell, "place", slow)
-    monkeypatch.setattr(CallRunner, "stop", told)
+    monkeypatch.setattr(runner, "stop", told)
+    return asking
+
+
+def test_one_that_is_stored_while_the_process_stops_goes_back(runtime, say, monkeypatch):
+    storing = until_stopped(monkeypatch, TOOLS, CallRunner, once=lambda: True)
     say(ASKS)
     assert storing.wait(10)
     runtime.stop()
@@ -325,21 +333,7 @@ def test_one_that_cannot_begin_keeps_nobody_else_from_it(runtime, say, monkeypat
 
 @by_one_writer
 def test_a_turn_that_a_call_claims_while_the_process_stops_goes_back(runtime, say, monkeypatch):
-    claiming, have_stopped = threading.Event(), threading.Event()
-    place, stop = doorbell.place, TurnRunner.stop
-
-    @contextmanager
-    def slow(kind: Kind) -> Iterator[doorbell.Place | None]:
-        with place(kind) as found:
-            if kind == TURNS and ToolCall.objects.exists():
-                claiming.set()
-                assert have_stopped.wait(10)
-            yield found
-
-    async def told(runner: TurnRunner) -> None:
-        await stop(runner)
-        have_stopped.set()
-
+    claiming = until_stopped(monkeypatch, TURNS, TurnRunner, once=ToolCall.objects.exists)
     release, tries = steps.release, []
 
     def failing(held: lease.Claim) -> None:
@@ -348,8 +342,6 @@ def test_a_turn_that_a_call_claims_while_the_process_stops_goes_back(runtime, sa
             raise OperationalError("database is locked")
         release(held)
 
-    monkeypatch.setattr(doorbell, "place", slow)
-    monkeypatch.setattr(TurnRunner, "stop", told)
     monkeypatch.setattr(steps, "release", failing)
     turn = say(ASKS)
     assert claiming.wait(10)
