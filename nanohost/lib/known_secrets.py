@@ -14,6 +14,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -54,9 +55,13 @@ class KnownSecrets:
             return
         with self._lock:
             values = self._values.setdefault(name, deque(maxlen=_KEPT))
-            if value not in values:
-                values.append(value)
+            if value in values:
+                return
+            if len(values) == _KEPT:  # the oldest is forgotten, in all its spellings
                 self._spellings = None
+            values.append(value)
+            if self._spellings:
+                self._spellings.add([value])
 
     def add_file(self, name: str, path: Path) -> None:
         """Know what a file holds, now and when that changes. One that cannot be read may be there later."""
@@ -72,9 +77,9 @@ class KnownSecrets:
         if known := self._spellings:
             return known
         with self._lock:
-            values = {value for values in self._values.values() for value in values}
-            self._spellings = known = Spellings(values)
-        return known
+            if self._spellings is None:
+                self._spellings = Spellings(value for values in self._values.values() for value in values)
+            return self._spellings
 
     def _look(self) -> None:
         self._look_at = time.monotonic() + LOOK_SECONDS
@@ -90,24 +95,46 @@ class KnownSecrets:
 
 
 class Spellings:
-    """Every way in which some secrets are spelt."""
+    """Every way in which some secrets are spelt. Any thread may look while one adds."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        spelt = {each for value in values for each in spellings(value)}
-        # In order, so that those that begin with a text stand behind it.
-        self._all = sorted(spelt)
-        self.longest = max(map(len, spelt), default=0)
-        self._heads = {spelling[:length] for spelling in spelt for length in range(1, _HEAD + 1)}
+        self.longest = 0
+        # By their first characters, in order, so that those that begin with a text stand behind it.
+        self._by_head: dict[str, list[str]] = {}
+        self._heads: set[str] = set()
         self._one_by_one: list[str] = []
-        self._pieces: dict[int, dict[str, list[tuple[int, str]]]] = {}
-        for spelling in self._all:
+        self._pieces: dict[int, dict[str, tuple[str, ...]]] = {size: {} for size in _PIECES}
+        # All, until there are too many to be found one by one.
+        self._few: list[str] | None = []
+        self.add(values)
+
+    def add(self, values: Iterable[str]) -> None:
+        """Know these, too: in time by how many they are, not by how many are known."""
+        spelt = {each for value in values for each in spellings(value)}
+        new = sorted(each for each in spelt if each not in self._by_head.get(each[:_HEAD], ()))
+        self.longest = max(self.longest, *map(len, new), 0)
+        self._heads.update(spelling[:length] for spelling in new for length in range(1, _HEAD + 1))
+        for head, those in groupby(new, key=lambda spelling: spelling[:_HEAD]):
+            self._by_head[head] = sorted([*self._by_head.get(head, ()), *those])
+        if self._few is None:
+            self._one_by_one = [*self._one_by_one, *self._by_pieces(new)]
+        elif len(self._few) + len(new) <= _FEW:
+            self._one_by_one = self._few = [*self._few, *new]
+        else:
+            self._one_by_one, self._few = self._by_pieces([*self._few, *new]), None
+
+    def _by_pieces(self, new: Iterable[str]) -> list[str]:
+        """Have these found by their pieces; those that are too short for it are returned."""
+        short = []
+        for spelling in new:
             size = next((size for size in _PIECES if len(spelling) >= 2 * size), 0)
-            if not size or len(spelt) <= _FEW:
-                self._one_by_one.append(spelling)
+            if not size:
+                short.append(spelling)
                 continue
-            pieces = self._pieces.setdefault(size, {})
-            for offset in range(size):
-                pieces.setdefault(spelling[offset : offset + size], []).append((offset, spelling))
+            pieces = self._pieces[size]
+            for piece in {spelling[offset : offset + size] for offset in range(size)}:
+                pieces[piece] = (*pieces.get(piece, ()), spelling)
+        return short
 
     def are_in(self, text: str) -> bool:
         """Whether any stands in the text."""
@@ -129,8 +156,9 @@ class Spellings:
             if text[at : at + _HEAD] not in self._heads:
                 continue
             rest = text[at:]
-            index = bisect_left(self._all, rest)
-            if index < len(self._all) and self._all[index].startswith(rest):
+            those = self._by_head.get(rest[:_HEAD], ())
+            index = bisect_left(those, rest)
+            if len(rest) < _HEAD or (index < len(those) and those[index].startswith(rest)):
                 return at
         return len(text)
 
@@ -143,11 +171,15 @@ class Spellings:
 
     def _found_by_pieces(self, text: str) -> Iterator[Span]:
         for size, pieces in self._pieces.items():
-            for at in range(0, len(text), size):
-                if (piece := text[at : at + size]) in pieces:
-                    for offset, spelling in pieces[piece]:
+            for at in range(0, len(text) if pieces else 0, size):
+                if (piece := text[at : at + size]) not in pieces:
+                    continue
+                for spelling in pieces[piece]:
+                    offset = spelling.find(piece)
+                    while 0 <= offset < size:
                         if at >= offset and text.startswith(spelling, at - offset):
                             yield at - offset, at - offset + len(spelling)
+                        offset = spelling.find(piece, offset + 1)
 
 
 def spellings(value: str) -> set[str]:

@@ -1,10 +1,5 @@
-"""How many functions are called to ask a model: with a prompt of 90 messages about as many as with one of 10.
+"""How many functions are called to ask a model: with a prompt of 90 messages about as many as with one of 10."""
 
-Counted are calls, of Python's functions and of C's: unlike seconds, they are the same on a machine that others keep
-busy.
-"""
-
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,25 +11,9 @@ from conversations.engine import steps
 from conversations.engine.model_request import Asking
 from conversations.engine.turns import claim_and_load
 from conversations.models import Conversation, Message
+from tests.support.counting import calls
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def calls(do: Callable[[], object]) -> int:
-    """How many functions it calls."""
-    count = 0
-
-    def note(_: Any, event: str, __: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        do()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def one_turn(say: Callable[..., Any], conversation: Conversation) -> dict[str, int]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from nanohost.lib import known_secrets, redaction, secret_shapes
 from nanohost.lib.known_secrets import KnownSecrets
 from nanohost.lib.redaction import MASK, RedactedPieces, redact
+from tests.support.counting import calls
 
 pytestmark = pytest.mark.shapeless(reason="pure functions")
 
@@ -817,20 +818,52 @@ def test_pieces_end_as_the_whole_does(remember):
             assert "".join([*shown, pieces.end()]) == redaction.redact_known(said)
 
 
-@given(st.lists(st.text("abc", min_size=6, max_size=40), max_size=30), st.text("abcd", max_size=300), st.integers(1, 9))
-def test_known_secrets_are_found_however_many_they_are(secrets, text, size):
-    """Few are looked for one by one, many by pieces: both find what plain searching does."""
+@given(
+    st.lists(st.text("abc", min_size=6, max_size=40), max_size=30), st.text("abcd", max_size=300), st.integers(0, 30)
+)
+def test_known_secrets_are_found_however_many_they_are(secrets, text, before):
+    """Few are looked for one by one, many by pieces: both find what plain searching does, of those that were known
+    before somebody looked, and of those that came later."""
     known = KnownSecrets()
     for number, secret in enumerate(secrets):
+        if number >= before:
+            known.spellings()
         known.add(str(number), secret)
     held = known.spellings()
+    spelt = {each for secret in secrets for each in known_secrets.spellings(secret)}
     marked = set()
-    for spelling in {each for secret in secrets for each in known_secrets.spellings(secret)}:
+    for spelling in spelt:
         for at in range(len(text)):
             if text.startswith(spelling, at):
                 marked |= set(range(at, at + len(spelling)))
     assert {at for begin, end in held.spans(text) for at in range(begin, end)} == marked
     assert held.are_in(text) == bool(marked)
+    tails = [at for at in range(len(text)) if any(each.startswith(text[at:]) for each in spelt)]
+    tails = [at for at in tails if len(text) - at < held.longest]
+    assert held.begun(text) == min(tails, default=len(text))
+
+
+def test_one_more_secret_costs_the_same_however_many_are_known():
+    def of_one_more(count):
+        known = KnownSecrets()
+        for number in range(count):
+            known.add(str(number), f"{number:04}-of-many-secrets-of-webhooks")
+        known.spellings()
+
+        def one_more():
+            known.add("another", "another-of-many-secrets-of-webhooks")
+            known.spellings()
+
+        return calls(one_more)
+
+    assert of_one_more(200) <= 1.2 * of_one_more(10)
+
+
+def test_of_a_name_the_latest_eight_are_known(known):
+    for number in range(9):
+        redact("so that they are looked for")
+        redaction.remember("TOKEN", f"canary-number-{number}")
+    assert redact("canary-number-0, canary-number-1, canary-number-8") == f"canary-number-0, {MASK}, {MASK}"
 
 
 @pytest.mark.parametrize(
