@@ -1,8 +1,8 @@
 """The secrets a process knows by value, however they are spelt, found in time in proportion to a text's length.
 
-A few are looked for one by one. Of many, pieces are: each secret has within its first characters a piece that stands in
-the text at a place which is a multiple of the piece's length. So a text is looked at once for every eighth or sixteenth
-character, however many secrets there are, and only where a piece is met are those compared that have it.
+Short ones are looked for one by one. Of the others, pieces are: each has within its first characters a piece that
+stands in the text at a place which is a multiple of the piece's length. So a text is looked at once for every eighth or
+sixteenth character, however many secrets there are, and only where a piece is met are those compared that have it.
 """
 
 import base64
@@ -20,9 +20,6 @@ from urllib.parse import quote, quote_plus
 
 # A shorter value would be found in the midst of words.
 SHORTEST = 6
-
-# So many spellings, of a handful of secrets, are found one by one in less time.
-_FEW = 64
 
 # Lengths of pieces. A spelling of twice the length has a whole piece in it wherever it begins.
 _PIECES = (16, 8)
@@ -103,9 +100,7 @@ class Spellings:
         self._by_head: dict[str, list[str]] = {}
         self._heads: set[str] = set()
         self._one_by_one: list[str] = []
-        self._pieces: dict[int, dict[str, tuple[str, ...]]] = {size: {} for size in _PIECES}
-        # All, until there are too many to be found one by one.
-        self._few: list[str] | None = []
+        self._pieces: dict[int, dict[str, tuple[str, ...]]] = {}
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
@@ -116,25 +111,15 @@ class Spellings:
         self._heads.update(spelling[:length] for spelling in new for length in range(1, _HEAD + 1))
         for head, those in groupby(new, key=lambda spelling: spelling[:_HEAD]):
             self._by_head[head] = sorted([*self._by_head.get(head, ()), *those])
-        if self._few is None:
-            self._one_by_one = [*self._one_by_one, *self._by_pieces(new)]
-        elif len(self._few) + len(new) <= _FEW:
-            self._one_by_one = self._few = [*self._few, *new]
-        else:
-            self._one_by_one, self._few = self._by_pieces([*self._few, *new]), None
-
-    def _by_pieces(self, new: Iterable[str]) -> list[str]:
-        """Have these found by their pieces; those that are too short for it are returned."""
-        short = []
         for spelling in new:
-            size = next((size for size in _PIECES if len(spelling) >= 2 * size), 0)
-            if not size:
-                short.append(spelling)
-                continue
-            pieces = self._pieces[size]
-            for piece in {spelling[offset : offset + size] for offset in range(size)}:
-                pieces[piece] = (*pieces.get(piece, ()), spelling)
-        return short
+            self._find_by_its_pieces(spelling)
+        self._one_by_one += [spelling for spelling in new if not _size_of_pieces(spelling)]
+
+    def _find_by_its_pieces(self, spelling: str) -> None:
+        size = _size_of_pieces(spelling)
+        for piece in {spelling[offset : offset + size] for offset in range(size)}:
+            those = self._pieces.setdefault(size, {})
+            those[piece] = (*those.get(piece, ()), spelling)
 
     def are_in(self, text: str) -> bool:
         """Whether any stands in the text."""
@@ -170,8 +155,8 @@ class Spellings:
                 at = text.find(spelling, at + 1)
 
     def _found_by_pieces(self, text: str) -> Iterator[Span]:
-        for size, pieces in self._pieces.items():
-            for at in range(0, len(text) if pieces else 0, size):
+        for size, pieces in tuple(self._pieces.items()):
+            for at in range(0, len(text), size):
                 if (piece := text[at : at + size]) not in pieces:
                     continue
                 for spelling in pieces[piece]:
@@ -180,6 +165,11 @@ class Spellings:
                         if at >= offset and text.startswith(spelling, at - offset):
                             yield at - offset, at - offset + len(spelling)
                         offset = spelling.find(piece, offset + 1)
+
+
+def _size_of_pieces(spelling: str) -> int:
+    """Of which length its pieces are; 0: it is too short for any."""
+    return next((size for size in _PIECES if len(spelling) >= 2 * size), 0)
 
 
 def spellings(value: str) -> set[str]:
