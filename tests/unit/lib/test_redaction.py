@@ -623,7 +623,7 @@ def in_page(secret: str, is_sign: Callable[[str], bool]) -> str:
     "secret",
     [
         *("plain-canary-0123", "ca/na+ry=<0123>&`x", "ca(na)'ry!*0123", 'schl\u00fcssel "w\u00f6rter" \\0123'),
-        "ca-na;ry='0123'+\"`<x>&",
+        *("ca-na;ry='0123'+\"`<x>&", "ca\tna\x1fry-0123"),
     ],
 )
 def test_a_secret_is_taken_out_as_others_write_it(remember, writer, secret):
