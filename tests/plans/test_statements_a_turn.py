@@ -148,4 +148,4 @@ def test_a_turn_s_statements_are_not_planned_each_time(say, owner, conversation)
     before = planned()
     take_turns(10)
     assert len(before) > 10
-    assert planned() == before
+    assert [statement for statement, plans in planned().items() if plans > max(5, before.get(statement, 0))] == []

@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -857,6 +858,28 @@ def test_one_more_secret_costs_the_same_however_many_are_known():
         return calls(one_more)
 
     assert of_one_more(200) <= 1.2 * of_one_more(10)
+
+
+def test_what_is_known_is_found_while_others_come(known):
+    first, ended = "first-of-the-canaries-0123", threading.Event()
+    known.add("first", first)
+
+    def misses():
+        missed = 0
+        while not ended.is_set():
+            missed += not known.spellings().are_in(f"it is {first}.")
+        return missed
+
+    with ThreadPoolExecutor(2) as threads:
+        looking = [threads.submit(misses) for _ in range(2)]
+        try:
+            for number in range(100):
+                secret = f"{number:03}-of-many-" * (1 + number % 3)
+                known.add(secret, secret)
+                assert known.spellings().are_in(f"it is {secret}.")
+        finally:
+            ended.set()
+    assert [each.result() for each in looking] == [0, 0]
 
 
 def test_of_a_name_the_latest_eight_are_known(known):
